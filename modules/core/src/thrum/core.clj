@@ -155,9 +155,9 @@
 
 (defn ->completable-future
   "Returns a java.util.concurrent.CompletableFuture that ends as the task does: with its value, what
-  it threw, or its CancellationException. A cancel of the future cancels the task. Dependents of
-  the future run on a virtual thread that belongs to no scope. Throws :thrum/invalid for what is no
-  task."
+  it threw, or its CancellationException. A cancel of the future cancels the task. Dependents
+  that are added before it ends run on a virtual thread that belongs to no scope, later ones on the
+  thread that adds them, as the JDK has it. Throws :thrum/invalid for what is no task."
   [task]
   (bridge/->completable-future (checked-task task)))
 

@@ -40,7 +40,7 @@ import clojure.lang.Var;
  * <p>Items, forks and hedged calls run on fresh virtual threads; the bodies of scope and withTimeout on the calling one. When a method
  * of this class returns or throws, nothing that was started inside is running any more; work that ignores its interrupt delays the return.
  *
- * <p>The first failure in time cancels the rest, by an interrupt, and is thrown: the same instance, whatever its class, checked
+ * <p>The first failure in time cancels the rest, by an interrupt, and is thrown: the same instance, of any class, checked
  * exceptions included. Other true failures are {@linkplain Throwable#getSuppressed() suppressed} on it, at most 16, with the
  * number of the item that failed; throwables that only the cancel caused are dropped. An interrupt of the caller is thrown as
  * {@link InterruptedException} when the work has ended. In work that is cancelled already, every static method but load throws
