@@ -16,9 +16,9 @@
   "The namespaces that doc/reference/stability.md speaks of."
   '[thrum.core thrum.adaptive thrum.async thrum.async.executor thrum.jdbc thrum.cluster
     thrum.context.mdc thrum.context.otel
-    thrum.server thrum.server.tck thrum.watch thrum.watch.micrometer
+    thrum.server thrum.server.tck thrum.server.tck.assertions thrum.watch thrum.watch.micrometer
     thrum.spi thrum.spi.fan-out thrum.spi.options thrum.spi.watch thrum.server.spi
-    thrum.cluster.spi])
+    thrum.server.spi.exchanges thrum.cluster.spi])
 
 (defn- arity
   "Returns how many arguments a list takes: 2, or [:from 2]."
