@@ -222,7 +222,7 @@
   "Returns the set of what an engine, given by its keyword or as a server, has of :websockets, :h2,
   :tls, :client-certificates, :disconnect, :http-1.0 and :blocking-send. Everything else each engine
   has. Throws :thrum/invalid for a keyword that names no engine, or one that is not on the
-  classpath."
+  class path."
   [engine-or-server]
   (:capabilities (if (keyword? engine-or-server)
                    (engines/named engine-or-server)
