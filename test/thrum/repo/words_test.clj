@@ -25,6 +25,11 @@
   [source]
   (mapcat words (keep second (re-seq prose source))))
 
+(defn in-java
+  "Returns the avoided words in the comments of Java source."
+  [source]
+  (mapcat words (re-seq #"(?s)/\*.*?\*/|//[^\n]*" source)))
+
 (defn in-page
   "Returns the avoided words of a page, outside of its code."
   [markdown]
@@ -37,7 +42,8 @@
   (for [path (remove #{this-file} (files/committed))
         :let [found (cond
                       (str/ends-with? path ".md") in-page
-                      (re-find #"\.cljc?$" path) in-source)]
+                      (re-find #"\.cljc?$" path) in-source
+                      (str/ends-with? path ".java") in-java)]
         :when found
         word (found (slurp path))]
     [path word]))
@@ -48,4 +54,5 @@
 (deftest an-avoided-word-is-found
   (is (= ["Whatever" "hears"]
          (in-source "(def told \"Whatever.\") \\\" \\a ; nobodys, it hears\n(tell! :nobody)")))
+  (is (= ["Nobody" "whatever"] (in-java "/** Nobody */ told(1); // or whatever\n told();")))
   (is (= ["Tells" "somebody"] (in-page "Tells `nobody`\n```clojure\n(tell!)\n```\nsomebody"))))

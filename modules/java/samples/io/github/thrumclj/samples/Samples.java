@@ -782,7 +782,7 @@ public final class Samples {
         return then.get();
     }
 
-    /** A thread that works for nobody forks into a scope that is open. */
+    /** A thread that works for no scope forks into a scope that is open. */
     public static String foreignThread() throws InterruptedException {
         Exchanger<Scope<RuntimeException>> handed = new Exchanger<>();
         FutureTask<String> foreign = new FutureTask<>(() -> {
