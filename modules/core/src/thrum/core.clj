@@ -947,10 +947,12 @@
 
 (defmacro abandon-on-interrupt
   "Runs the body, a call that no interrupt ends (a file read, old JDBC), on a platform thread of its
-  own, and returns its value or throws its throwable. If the caller is cancelled or interrupted
-  meanwhile, it leaves at once with CancellationException or InterruptedException. The body then
-  runs out and its result is dropped; on-abandon, a function of no arguments, is called on another
-  thread: it may close what blocks the body. Costs some 100 microseconds.
+  own, and returns its value or throws its throwable. The body has the caller's dynamic bindings,
+  but neither its scope nor its deadline. If the caller is cancelled or interrupted meanwhile, it
+  leaves at once with CancellationException or InterruptedException. The body then runs out and its
+  result is dropped; on-abandon, a function of no arguments, is called on another thread: it may
+  close what blocks the body. What it throws goes to that thread's uncaught exception handler. Costs
+  some 100 microseconds.
 
       (abandon-on-interrupt #(.close connection) (query connection))"
   [on-abandon & body]
