@@ -617,7 +617,7 @@
   Throws as fork does.
 
   Options:
-    :ms - how many ms lie between two calls; required (a positive integer)
+    :ms - every how many ms f is called; required (a positive integer)
     :fixed - what the ms are counted from: the beginning of a call, or its end; with :rate,
       times that a long call misses are left out (:rate or :delay; default :rate)
     :name - the name of the task, behind its scope's and followed by a number (a string that

@@ -75,7 +75,7 @@
    :ms {:check pos-int?
         :accepts "a positive integer"
         :required true
-        :doc "how many ms lie between two calls; required"}
+        :doc "every how many ms f is called; required"}
    :fixed {:check (keyword-of #{:rate :delay})
            :accepts ":rate or :delay"
            :default ":rate"
@@ -380,7 +380,7 @@
   (when (map? fs) (throw (unexpected "a collection of functions" fs)))
   (when-not (or (seq (collection "functions" fs)) or-none)
     (throw (error/invalid (str caller
-                               " needs at least one branch: without any there is nothing to return")
+                               " needs at least one form: without any there is nothing to return")
                           {:value (vec fs)})))
   (mapv #(if (ifn? %) % (function (str "by " caller) %)) fs))
 

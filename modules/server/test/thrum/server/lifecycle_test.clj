@@ -20,6 +20,7 @@
    (java.io IOException)
    (java.net BindException InetSocketAddress UnknownHostException)
    (java.time Duration)
+   (java.util.concurrent LinkedBlockingQueue TimeUnit)
    (java.util.concurrent.atomic AtomicReference)
    (thrum.server.impl.lifecycle Life)
    (thrum.server.impl.traffic Traffic)))
@@ -398,6 +399,19 @@
     (is (= 0 (:overdue (traffic/status traffic))))))
 
 ;; An observer
+
+(deftest the-end-of-a-request-out-of-time-says-how-many-bytes-its-answer-had
+  (let [ends (LinkedBlockingQueue.)
+        s (server/run-server (fn [_] (deref (promise)))
+                             {:port 0
+                              :stop-on-shutdown? false
+                              :request-timeout-ms 50
+                              :observer {:end #(.put ends [(:status %) (:bytes %)])}})]
+    (try
+      (doseq [[method bytes] {"GET" (count "service unavailable"), "HEAD" 0}]
+        (wire/send! (wire/connect (server/port s)) (wire/head-of method "/"))
+        (is (= [503 bytes] (.poll ends 10 TimeUnit/SECONDS))))
+      (finally (server/stop! s)))))
 
 (defn- stopped-inside
   "Returns whether stop! returns inside the observer's function for this event, while a handler that

@@ -33,23 +33,24 @@
     (finally (settled-elsewhere! x))))
 
 (defn- write-unavailable!
-  "Sends 503 and its reason; to a HEAD no more than the reason's length."
+  "Sends 503 and its reason; to a HEAD no more than the reason's length. Returns how many bytes its
+  body had."
   [^Exchange x ^Head head]
   (let [reason (body/text-bytes "service unavailable" "utf-8")
         length (str (alength reason))]
     (if (response/bodiless? (:request-method (exchange/request x)) 503)
-      (engine/send! (.-wire x)
-        503
-        (.-headers (response/with-header head "Content-Length" length))
-        nil)
-      (engine/send! (.-wire x) 503 (.-headers head) reason))))
+      (let [head (response/with-header head "Content-Length" length)]
+        (engine/send! (.-wire x) 503 (.-headers head) nil)
+        0)
+      (do
+        (engine/send! (.-wire x) 503 (.-headers head) reason)
+        (alength reason)))))
 
 (defn- send-unavailable! [^Exchange x]
   (let [head (response/closing (response/head (response/plain 503 "Retry-After" "1")))]
     (try
       (exchange/unwatch! x)
-      (write-unavailable! x head)
-      (exchange/finish! x 503 0)
+      (exchange/finish! x 503 (write-unavailable! x head))
       (catch Throwable _ (engine/abort! (.-wire x)))
       (finally (settled-elsewhere! x)))))
 
