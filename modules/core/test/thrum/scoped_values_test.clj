@@ -83,9 +83,11 @@
       (is (= [[:starting :unbound] [:before :ada]] @trail)))))
 
 (deftest a-wrap-without-a-thunk-is-still-told
-  (on-25 (let [wrap (run-with user :ada #(jdk/with-scoped (constantly nil) [user]))]
-           (is (= [:thrum/invalid :wrap]
-                  ((juxt :type :option) (ex-data (thrown (in-task wrap (fn []))))))))))
+  (on-25 (doseq [no-thunk [nil false 42 "thunk"]]
+           (let [wrap (run-with user :ada #(jdk/with-scoped (constantly no-thunk) [user]))]
+             (is (= [:thrum/invalid :wrap]
+                    ((juxt :type :option) (ex-data (thrown (in-task wrap (fn []))))))
+                 (pr-str no-thunk))))))
 
 (deftest without-scoped-values-the-wrap-stays-as-it-is
   (let [wrap identity]

@@ -153,8 +153,9 @@
   (if (seq scoped-values)
     (let [rebind (rebinding scoped-values)]
       (fn [thunk]
-        ;; The nil of a wrong wrap stays nil: the caller throws for it.
-        (some-> (if wrap (wrap thunk) thunk) rebind)))
+        (let [wrapped (if wrap (wrap thunk) thunk)]
+          ;; What a wrong wrap returns stays as it is: the caller throws for it.
+          (if (ifn? wrapped) (rebind wrapped) wrapped))))
     wrap))
 
 (defn- file-descriptors
