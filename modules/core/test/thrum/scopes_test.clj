@@ -12,7 +12,7 @@
    [thrum.throwing :refer [thrown]])
   (:import
    (java.lang AutoCloseable)
-   (java.util.concurrent CancellationException CountDownLatch ExecutionException)
+   (java.util.concurrent CancellationException CountDownLatch ExecutionException Future)
    (java.util.concurrent.atomic AtomicLong)))
 
 (set! *warn-on-reflection* true)
@@ -754,6 +754,39 @@
                          (t/cancel! outer :late)
                          :value))))
     (is (= :value (deref value 0 :none)))))
+
+(deftest the-end-of-a-scope-interrupts-a-fork-that-was-cancelled-without-an-interrupt
+  (doseq [[how end! options] [[:cancel t/cancel! {}] [:end (fn [_]) {:daemon? true}]]]
+    (testing how
+      (let [running (promise), seen (promise)]
+        (t/with-scope [s]
+          (let [task (t/fork-call s options
+                       (fn []
+                         (deliver running true)
+                         (deliver seen (try
+                                         (deref (promise) 5000 :late)
+                                         (catch InterruptedException _ :interrupted)))))]
+            @running
+            (is (.cancel ^Future task false))
+            (end! s)))
+        (is (= :interrupted (deref seen 0 nil)))))))
+
+(deftest a-second-cancel-interrupts-where-the-first-did-not
+  (let [running (promise), interrupts (atom 0), gate (promise), ended (promise)
+        task (t/future
+               (deliver running true)
+               (dotimes [_ 2]
+                 (try
+                   (deref gate 5000 :late)
+                   (catch InterruptedException _ (swap! interrupts inc))))
+               (deliver ended true))]
+    @running
+    (is (= [true false] [(.cancel ^Future task false) (t/cancel! task)]))
+    (is (gate/eventually 4000 #(= 1 @interrupts)))
+    (is (false? (t/cancel! task)) "and once")
+    (deliver gate :go)
+    (is (true? (deref ended 10000 :late)))
+    (is (= 1 @interrupts))))
 
 (deftest an-interrupt-behind-an-earlier-failure-stays
   (let [failed (promise), release (promise), failure (ex-info "first" {})

@@ -288,13 +288,13 @@
       (.dropFlag this)
       (set! flag nil)))
   (cancelWith [this reason interrupt]
-    (let [work body]
-      (and (.settle this (Cancelled. reason))
-           (do (when (instance? Future work) (.cancel ^Future work false))
-               (when interrupt (.interruptThread this))
-               ;; Its executor may run it late, or never.
-               (when (and (nil? handler) (.claim this)) (.release this))
-               true))))
+    (let [work body, first-time (.settle this (Cancelled. reason))]
+      (when (and first-time (instance? Future work)) (.cancel ^Future work false))
+      ;; A cancel before this one may have sent no interrupt.
+      (when (and interrupt (not no-interrupt) (.isCancelled this)) (.interruptThread this))
+      ;; Its executor may run it late, or never.
+      (when (and first-time (nil? handler) (.claim this)) (.release this))
+      first-time))
 
   Child
   (slot [_] slot)
