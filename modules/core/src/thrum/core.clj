@@ -260,9 +260,10 @@
 
 (defn pmap-tasks
   "As pmap without :batch, but the elements are the tasks themselves, in the order of the input, at
-  most limit of them running. Realising an element starts up to limit - 1 tasks after it. A failure
-  cancels nothing: each task's outcome is the caller's to handle. As a transducer whose process
-  stops early it cancels running tasks, also ones you already hold."
+  most limit of them running. Realising an element starts up to limit - 1 tasks after it. The next
+  item is realised before there is room for its task: the seq ends when the last task has started. A
+  failure cancels nothing: each task's outcome is the caller's to handle. As a transducer whose
+  process stops early it cancels running tasks, also ones you already hold."
   ([limit f]
    (transducer (fan-out-options :pmap-tasks :as-started "pmap-tasks" limit) f))
   ([limit f coll & colls]

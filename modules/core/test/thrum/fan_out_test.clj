@@ -183,6 +183,38 @@
     (deliver gate :go)
     (is (= (range 10) (map deref tasks)))))
 
+(deftest the-seq-of-tasks-ends-when-the-last-has-started
+  (doseq [[kind ->source] {:vector identity
+                           :list #(apply list %)
+                           :chunks #(map identity %)
+                           :lazy #(take (count %) (iterate inc 0))
+                           :iterator #(iterator-seq (.iterator ^Iterable %))}]
+    (testing kind
+      (let [gate (promise)
+            f (fn [i] (deref gate 10000 :late) i)
+            tasks (future (doall (t/pmap-tasks 3 f (->source [0 1 2]))))]
+        (is (= 3 (count (deref tasks 5000 nil))))
+        (deliver gate :go)
+        (is (= [0 1 2] (map t/value @tasks))))))
+  (testing "or with the failure of the source"
+    (let [gate (promise)
+          f (fn [_] (deref gate 10000 :late))
+          source (cons 0 (lazy-seq (throw (ex-info "no more" {}))))
+          seen (future (let [tasks (t/pmap-tasks 1 f source)]
+                         [(future? (first tasks)) (ex-message (thrown (next tasks)))]))]
+      (is (= [true "no more"] (deref seen 5000 nil)))
+      (deliver gate :go))))
+
+(deftest no-more-than-the-next-item-waits-for-its-task
+  (let [realised (atom 0), gate (promise)
+        consumer (future (doall (take 3 (t/pmap-tasks 2
+                                                      (fn [_] (deref gate 10000 :late))
+                                                      (counting realised)))))]
+    (is (gate/eventually 10000 #(= 3 @realised)))
+    (is (not (gate/eventually 50 #(< 3 @realised))))
+    (deliver gate :go)
+    (is (= [:go :go :go] (map t/value @consumer)))))
+
 (deftest nothing-starts-while-nobody-waits
   (let [started (AtomicLong.), realised (atom 0), gates (vec (repeatedly 20 promise))
         results (t/pmap 3 (fn [i] (.incrementAndGet started) @(gates i) i) (counting realised))]

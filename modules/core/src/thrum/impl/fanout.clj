@@ -34,6 +34,7 @@
 ;; No protocol: it is called for every item, see decision 32.
 (definterface IFanOut
   (pull [])
+  (^Object lookAhead [])
   (^boolean room [])
   (^boolean idle [])
   (^boolean more [])
@@ -170,6 +171,8 @@
   (pull [this]
     (let [item (.pull source)]
       (if (identical? source item) (.exhaust this) item)))
+  (lookAhead [this]
+    (when (.atEnd source) (.exhaust this)))
   (exhaust [_]
     (.close source)
     (set! more false)

@@ -7,6 +7,7 @@
    [thrum.impl.batch :as batch]
    [thrum.impl.deadline :as deadline]
    [thrum.impl.fanout :as fanout]
+   [thrum.impl.order :as order]
    [thrum.impl.results :as results]
    [thrum.impl.scope :as scope]
    [thrum.impl.task :as task]
@@ -72,6 +73,13 @@
     (when (and (< n (.together fan-out)) (.behind fan-out))
       (recur (if (start-next! fan-out f) (inc n) n)))))
 
+(defn- look-ahead!
+  "Finds the end of the source, where tasks leave as they start: before there is room for another,
+  for those that run may wait for what the consumer does with them."
+  [^FanOut fan-out]
+  (when (order/as-started? (.-order fan-out))
+    (in-turn fan-out (.lookAhead fan-out))))
+
 (defn- take!
   "Returns the next task to leave, or nil at the end."
   [^FanOut fan-out f]
@@ -81,7 +89,7 @@
       :leave (do (keep-up! fan-out f) (fanout/leave! fan-out))
       :start (do (start-next! fan-out f) (recur))
       :end (some-> (.sourceFailure fan-out) throw)
-      :wait (do (fanout/await! fan-out) (recur)))))
+      :wait (do (look-ahead! fan-out) (fanout/await! fan-out) (recur)))))
 
 (defmacro ^:private pulling
   "Evaluates the body in the thunk of a lazy seq. The thunk can run again, unlike lazy-seq's: a

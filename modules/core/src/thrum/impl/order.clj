@@ -203,6 +203,11 @@
   (stopped? [_] false)
   (broken [_] nil))
 
+(defn as-started?
+  "True for the order in which tasks leave as they start."
+  [order]
+  (instance? StartOrder order))
+
 (defn start-order
   "The tasks themselves leave, in the order of the input, as soon as `ahead` of them have started or
   no more can start; a failure cancels nothing."

@@ -10,6 +10,7 @@
 (definterface ISource
   (pull [])
   (^boolean atHand [])
+  (^boolean atEnd [])
   (^boolean chunked [])
   (^Object close []))
 
@@ -50,6 +51,10 @@
                   item)))))
   ;; True if the next item, or the end, is there.
   (atHand [_] (or (some? chunk) (not (may-block? items))))
+  ;; True if there is no next item, which this realises.
+  (atEnd [_]
+    (and (nil? chunk)
+         (nil? (set! items (seq items)))))
   ;; True if the last item was in a chunk.
   (chunked [_] (boolean chunked))
   (close [_]
