@@ -89,6 +89,12 @@
                     ((juxt :type :option) (ex-data (thrown (in-task wrap (fn []))))))
                  (pr-str no-thunk))))))
 
+(deftest a-wrap-that-is-no-function-is-still-refused
+  (on-25
+    (let [wrap (run-with user :ada #(jdk/with-scoped 42 [user]))]
+      (is (= [:thrum/invalid :wrap 42]
+             ((juxt :type :option :value) (ex-data (thrown (in-task wrap (fn []))))))))))
+
 (deftest without-scoped-values-the-wrap-stays-as-it-is
   (let [wrap identity]
     (is (identical? wrap (jdk/with-scoped wrap nil)))

@@ -150,11 +150,11 @@
   first, so that the wrap's code sees them and may bind them again. Without scoped values it
   returns the wrap itself. Throws :thrum/invalid before JDK 25."
   [wrap scoped-values]
-  (if (seq scoped-values)
+  ;; What is no function stays as it is, the wrap or what it returns: the caller throws for it.
+  (if (and (seq scoped-values) (or (nil? wrap) (ifn? wrap)))
     (let [rebind (rebinding scoped-values)]
       (fn [thunk]
         (let [wrapped (if wrap (wrap thunk) thunk)]
-          ;; What a wrong wrap returns stays as it is: the caller throws for it.
           (if (ifn? wrapped) (rebind wrapped) wrapped))))
     wrap))
 
