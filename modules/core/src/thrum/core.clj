@@ -681,8 +681,10 @@
           body))
 
 (defn remaining-ms
-  "Returns how many ms the calling thread's work has until its deadline, at least 0; nil without a
-  deadline. For the timeout of a client library that knows nothing of deadlines."
+  "Returns how many ms the calling thread's work has until its deadline, 0 where it has come or is
+  less than 1 ms away; nil without a deadline. For the timeout of a client library that knows
+  nothing of deadlines: as (max 1 (remaining-ms)) where 0 is no timeout there, as in
+  java.net.Socket."
   []
   (some-> (place/current-group) group/deadline deadline/remaining-ms))
 
