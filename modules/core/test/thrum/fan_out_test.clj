@@ -351,6 +351,24 @@
         (is (= 1 (gate/in-time 5000 #(second results)))))
       (deliver gate true))))
 
+(deftest an-item-is-worked-on-before-an-iterator-is-asked-for-the-next
+  (let [worked-on (atom nil)
+        seen (atom [])
+        source (fn []
+                 (let [n (AtomicLong.)]
+                   (enumeration-seq
+                     (reify
+                       Enumeration
+                       (hasMoreElements [_]
+                         (when (= 1 (.get n)) (swap! seen conj (deref @worked-on 10000 :late)))
+                         (< (.get n) 2))
+                       (nextElement [_] (.getAndIncrement n))))))
+        f (fn [i] (deliver @worked-on i) i)]
+    (doseq [mapped [#(t/pmap 1 f %) #(t/pmap 2 f %) #(t/upmap 2 f %)]]
+      (reset! worked-on (promise))
+      (is (= [0 1] (sort (mapped (source))))))
+    (is (= [0 0 0] @seen))))
+
 (deftest the-first-of-an-infinite-input-answers
   (is (= 0 (first (t/map identity (range)))))
   (is (= [0 1 2] (take 3 (t/pmap 4 identity (range)))))

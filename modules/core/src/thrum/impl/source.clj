@@ -2,7 +2,7 @@
   "What a fan-out pulls its items from, one at a time: a chunk's without a seq for each."
   {:no-doc true}
   (:import
-   (clojure.lang EnumerationSeq IChunk IPending IteratorSeq)))
+   (clojure.lang EnumerationSeq IChunk IPending IteratorSeq LazySeq)))
 
 (set! *warn-on-reflection* true)
 
@@ -14,13 +14,24 @@
   (^boolean chunked [])
   (^Object close []))
 
+(defn- iterated? [items]
+  (or (instance? IteratorSeq items)
+      (instance? EnumerationSeq items)))
+
 (defn- may-block?
   "True if what to ask for the first of the items may do: it is still to be computed, or comes from
   an iterator."
   [items]
   (or (and (instance? IPending items) (not (.isRealized ^IPending items)))
-      (instance? IteratorSeq items)
-      (instance? EnumerationSeq items)))
+      (iterated? items)))
+
+(defn- behind-first
+  "Returns the items after the first. An iterator is asked whether there are any when they are
+  looked at: its rest would ask at once, before there is a task for the first."
+  [items]
+  (if (iterated? items)
+    (LazySeq. (fn [] (next items)))
+    (rest items)))
 
 ;; For one thread at a time, as thrum.impl.fanout/FanOut is. items: what comes after the chunk.
 ;; chunk: nil, or one that is not pulled to its end: up to `pulled`.
@@ -46,7 +57,7 @@
                                  (when (pos? (.count next-chunk)) (set! chunk next-chunk))
                                  (recur))
           :else (let [item (first found)]
-                  (set! items (rest found))
+                  (set! items (behind-first found))
                   (set! chunked false)
                   item)))))
   ;; True if the next item, or the end, is there.
