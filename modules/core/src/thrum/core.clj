@@ -788,9 +788,7 @@
       integer; default none: the limit stays)
     :name - the limiter's name in errors and in what shows it (a string that is not blank)"
   ([permits]
-   (if (and (map? permits) (:adaptive permits))
-     (limiter nil permits)
-     (limiter permits {})))
+   (if (map? permits) (limiter nil permits) (limiter permits {})))
   ([permits options]
    (if-some [f (:adaptive (options/checked :limiter options))]
      (adaptive/limiter permits f options)

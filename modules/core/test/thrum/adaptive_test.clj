@@ -145,8 +145,10 @@
   (is (= 7 (:permits (datafy (t/limiter 7 {:adaptive :x})))))
   (doseq [make [#(t/limiter {}) #(t/limiter {:queue 1}) #(t/limiter 0 {:adaptive :x})
                 #(t/limiter {:adaptive 1}) #(t/limiter nil)
-                #(t/acquire! (t/limiter {:adaptive :x}) 2)]]
-    (is (= :thrum/invalid (t/error-type (thrown (make)))))))
+                #(t/limiter (sorted-map 1 2)) #(t/acquire! (t/limiter {:adaptive :x}) 2)]]
+    (is (= :thrum/invalid (t/error-type (thrown (make))))))
+  (testing "and a wrong option is named"
+    (is (= :adaptve (:option (ex-data (thrown (t/limiter {:adaptve :x}))))))))
 
 (deftest a-permit-is-returned-once
   (let [[limiter uses] (following (atom 2) {})
