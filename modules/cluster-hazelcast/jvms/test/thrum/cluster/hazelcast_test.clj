@@ -15,6 +15,7 @@
    (com.hazelcast.config Config)
    (com.hazelcast.core Hazelcast HazelcastInstance)
    (com.hazelcast.nio.serialization HazelcastSerializationException)
+   (java.lang.management ManagementFactory)
    (java.net InetAddress ServerSocket)
    (java.util.concurrent Callable CompletableFuture ExecutionException Future TimeUnit)
    (thrum.cluster.engine.hazelcast Hz Message)))
@@ -43,6 +44,18 @@
     (try
       (is (sees? c "m"))
       (is (= [7] (answer (engine/invoke c "m" (byte-array [7])))))
+      (finally (run! engine/close! [c m])))))
+
+;; The mend is for one processor or two; with more Hazelcast has a pool by itself.
+(deftest a-message-starts-no-platform-thread
+  (let [[port] (processes/free-ports 1), m (start! "threads" "m" port)
+        c (start! "threads" "~c" port), n 500
+        started #(.getTotalStartedThreadCount (ManagementFactory/getThreadMXBean))]
+    (try
+      (is (sees? c "m"))
+      (let [before (started)]
+        (is (= #{[1]} (into #{} (map answer) (repeatedly n #(engine/invoke c "m" (byte-array [1]))))))
+        (is (< (- (started) before) (quot n 5))))
       (finally (run! engine/close! [c m])))))
 
 ;; As in a merge of two clusters.

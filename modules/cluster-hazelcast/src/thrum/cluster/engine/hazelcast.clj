@@ -12,10 +12,11 @@
    (com.hazelcast.cluster Member MembershipEvent MembershipListener)
    (com.hazelcast.config ClassFilter Config JavaSerializationFilterConfig JoinConfig SerializerConfig ServerSocketEndpointConfig)
    (com.hazelcast.core ExecutionCallback Hazelcast HazelcastInstance HazelcastInstanceNotActiveException)
+   (com.hazelcast.internal.util ConcurrencyUtil)
    (com.hazelcast.nio ObjectDataInput ObjectDataOutput)
    (com.hazelcast.nio.serialization StreamSerializer)
    (java.net Inet6Address InetAddress)
-   (java.util.concurrent Callable CompletableFuture ConcurrentHashMap)
+   (java.util.concurrent Callable CompletableFuture ConcurrentHashMap ForkJoinPool)
    (java.util.concurrent.atomic AtomicLong)))
 
 (set! *warn-on-reflection* true)
@@ -72,13 +73,18 @@
    "hazelcast.merge.first.run.delay.seconds" 5
    "hazelcast.merge.next.run.delay.seconds" 5})
 
+(defn- seed
+  "Returns an address, host:port or [IPv6 address]:port, as Hazelcast reads it."
+  [address]
+  (str/replace address #"^([^\[\]]*:[^\[\]]*):(\d+)$" "[$1]:$2"))
+
 (defn- join-by-seeds! [^JoinConfig join seeds]
   (-> join .getAutoDetectionConfig (.setEnabled false))
   (-> join .getMulticastConfig (.setEnabled false))
   (doto (.getTcpIpConfig join)
     (.setEnabled true)
     (.setConnectionTimeoutSeconds 1)
-    (.setMembers (java.util.ArrayList. ^java.util.Collection seeds))))
+    (.setMembers (java.util.ArrayList. ^java.util.Collection (mapv seed seeds)))))
 
 ;; The advanced network has a port for members, and none for clients, for REST or for memcache.
 (defn- network! [^Config config {:keys [host port seeds]}]
@@ -273,11 +279,21 @@
            {:type :thrum/not-joined, :host host, :port port}
            t))
 
+;; Where the JVM has one processor or two, Hazelcast starts a platform thread for the end of each
+;; message: messages end later than they are sent, and pile up. With more it has a pool, as here.
+(def ^:private pool
+  (delay (ConcurrencyUtil/setDefaultAsyncExecutor
+           (ForkJoinPool. 2 ForkJoinPool/defaultForkJoinWorkerThreadFactory nil true))))
+
+(defn- pool-instead-of-threads! []
+  (when (< (ForkJoinPool/getCommonPoolParallelism) 2) @pool))
+
 (defn start
   "Starts the engine; see thrum.cluster.spi. Throws :thrum/invalid off loopback, with :tls or with
   :dns, and :thrum/not-joined."
   [settings]
   (check! settings)
+  (pool-instead-of-threads!)
   (let [instance (promise), current (atom (view {})), waiting (ConcurrentHashMap.)
         receive! (receiver settings instance current waiting)]
     (try

@@ -200,10 +200,14 @@
         (is (= [3000000 7 :x] [(alength ^bytes a) (aget ^bytes a 2999999) b]))))))
 
 (defn- a-cluster-is-on-an-address-of-ipv6 [contender]
-  (let [[port] (processes/free-ports 1), on {:host "::1", :seeds [(str "[::1]:" port)]}]
-    (with-open [^java.lang.AutoCloseable _ (join! contender "ipv6" port on)
-                ^java.lang.AutoCloseable c (caller! contender "ipv6" port on)]
-      (is (= [10] (cluster/pmapv c 1 #'work/times-ten [1]))))))
+  (let [[port] (processes/free-ports 1)]
+    (with-open [^java.lang.AutoCloseable _ (join! contender "ipv6" port
+                                                  {:host "::1", :seeds [(str "[::1]:" port)]})]
+      (doseq [seed ["[::1]:" "::1:"]]
+        (with-open [^java.lang.AutoCloseable c (caller! contender "ipv6" port
+                                                        {:host "::1", :seeds [(str seed port)]
+                                                         :members-timeout-ms 5000})]
+          (is (= [10] (cluster/pmapv c 1 #'work/times-ten [1])) seed))))))
 
 (defn- platform-threads []
   (count (remove #(.isDaemon ^Thread %) (keys (Thread/getAllStackTraces)))))
