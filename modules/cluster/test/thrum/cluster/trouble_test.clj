@@ -206,10 +206,12 @@
 
 (deftest a-join-that-was-interrupted-says-so
   (let [not-joined @(requiring-resolve 'thrum.cluster.engine.infinispan/not-joined)
-        failure (not-joined {:host "127.0.0.1", :port 7900}
-                            (IllegalStateException. "no start" (InterruptedException.)))]
+        message #(ex-message (not-joined % (IllegalStateException. "" (InterruptedException.))))]
     (is (= "The cluster could not be joined at 127.0.0.1:7900: java.lang.InterruptedException"
-           (ex-message failure)))))
+           (message {:host "127.0.0.1", :port 7900})))
+    (is (= "The cluster could not be joined at 127.0.0.1: java.lang.InterruptedException"
+           (message {:host "127.0.0.1", :port nil}))
+        "a caller has no port of its own choice")))
 
 (deftest an-error-in-a-beat-is-reported-once-and-does-not-end-the-beats
   (let [network (stand-in/network), beats (atom 0), reported (atom [])

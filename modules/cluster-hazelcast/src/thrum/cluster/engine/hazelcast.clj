@@ -274,7 +274,7 @@
     message))
 
 (defn- not-joined [{:keys [host port]} ^Throwable t]
-  (ex-info (str "The cluster could not be joined at " host ":" port ": "
+  (ex-info (str "The cluster could not be joined at " host (some->> port (str ":")) ": "
                 (reason (str (ex-message t))))
            {:type :thrum/not-joined, :host host, :port port}
            t))

@@ -97,7 +97,7 @@
   (let [causes (take-while some? (iterate ex-cause t))
         taken? (some #(instance? BindException %) causes)
         root (last causes)]
-    (ex-info (str "The cluster could not be joined at " host ":" port ": "
+    (ex-info (str "The cluster could not be joined at " host (some->> port (str ":")) ": "
                   (if taken?
                     "the port is in use"
                     (or (ex-message root) (.getName (class root)))))
