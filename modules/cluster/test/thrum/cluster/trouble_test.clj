@@ -5,6 +5,7 @@
    [clojure.test :refer [deftest is use-fixtures]]
    [thrum.cluster :as cluster]
    [thrum.cluster.impl.crew :as crew]
+   [thrum.cluster.impl.pending :as pending]
    [thrum.cluster.impl.pulse :as pulse]
    [thrum.cluster.impl.seal :as seal]
    [thrum.cluster.impl.wire :as wire]
@@ -16,7 +17,9 @@
    [thrum.spi :as spi]
    [thrum.test-kit.gate :as gate])
   (:import
-   (java.util.concurrent ExecutionException)))
+   (java.util.concurrent CompletableFuture ExecutionException TimeoutException)
+   (java.util.concurrent.atomic AtomicReference)
+   (thrum.cluster.impl.pending Pending)))
 
 (set! *warn-on-reflection* true)
 
@@ -186,6 +189,15 @@
 (deftest a-cancel-without-an-answer-is-not-repeated-at-each-beat
   (let [[n ms] (cancels pos? (fn [_ gate] (deref gate 20000 nil)))]
     (is (<= n (inc (quot ms 2000))))))
+
+(deftest a-cancel-that-is-never-answered-is-repeated-ever-less-often
+  (let [^Pending pending (pending/pending "m0" "f")
+        next-ms #(let [ms (pending/next-cancel-ms pending)]
+                   (.set ^AtomicReference (.-cancel pending) %)
+                   ms)]
+    (is (= [2000 2000] (repeatedly 2 #(next-ms (CompletableFuture/completedFuture false)))))
+    (is (= [2000 4000 8000 16000 16000]
+           (repeatedly 5 #(next-ms (CompletableFuture/failedFuture (TimeoutException.))))))))
 
 (deftest an-interrupt-does-not-leave-a-node-half-closed
   (with-cluster [network c 1]

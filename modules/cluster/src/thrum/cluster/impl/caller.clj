@@ -86,15 +86,14 @@
       (catch InterruptedException e (throw e))
       (catch Exception e (CompletableFuture/failedFuture e)))))
 
-(def ^:private ^:const cancel-ms "For how long a cancel is not sent again without an answer." 2000)
-
 (defn send-cancel!
   "Asks the member to stop the run."
   [^Caller caller run ^Pending pending]
-  (.set ^AtomicReference (.-cancel pending)
-        (-> (send! caller (.-worker pending) (wire/cancel (.-node caller) run))
-            (.thenApply (fn [answer] (second (wire/answered answer))))
-            (.orTimeout cancel-ms TimeUnit/MILLISECONDS))))
+  (let [ms (pending/next-cancel-ms pending)]
+    (.set ^AtomicReference (.-cancel pending)
+          (-> (send! caller (.-worker pending) (wire/cancel (.-node caller) run))
+              (.thenApply (fn [answer] (second (wire/answered answer))))
+              (.orTimeout ms TimeUnit/MILLISECONDS)))))
 
 ;; The run has ended when the answer is there: joined, as core's tasks are.
 (defn- cancel-and-join! [caller run ^Pending pending]

@@ -8,15 +8,15 @@
 
 (set! *warn-on-reflection* true)
 
-;; cancel: nil, or a CompletableFuture of whether the member has stopped the run; absent: how often
-;; in a row the member has said that it does not run it.
+;; cancel: nil, or a CompletableFuture of whether the member has stopped the run; unanswered: how many
+;; cancels had no answer; absent: how often in a row the member has said that it does not run it.
 (deftype Pending [worker function ^CompletableFuture answer ^AtomicReference cancel
-                  ^AtomicLong absent])
+                  ^AtomicLong unanswered ^AtomicLong absent])
 
 (defn pending
   "Returns a request to the member that has no answer yet. function: a name for it."
   ^Pending [worker function]
-  (Pending. worker function (CompletableFuture.) (AtomicReference.) (AtomicLong.)))
+  (Pending. worker function (CompletableFuture.) (AtomicReference.) (AtomicLong.) (AtomicLong.)))
 
 (defn waits-for?
   "Returns whether one of those that are pending is for the member."
@@ -41,6 +41,21 @@
   (when-some [^CompletableFuture cancel (.get ^AtomicReference (.-cancel pending))]
     (and (.isDone cancel)
          (not (and (= Future$State/SUCCESS (.state cancel)) (.resultNow cancel))))))
+
+;; Where many runs are cancelled at once, their members answer late: repeats would hold them up more.
+
+(def ^:private ^:const cancel-ms "For how long the first cancel is not sent again." 2000)
+
+(def ^:private ^:const most-doublings 3)
+
+(defn next-cancel-ms
+  "Returns for how long the next cancel is not sent again without an answer: twice as long after each
+  that had none, 16 s at most."
+  ^long [^Pending pending]
+  (let [^CompletableFuture cancel (.get ^AtomicReference (.-cancel pending))
+        ^AtomicLong unanswered (.-unanswered pending)]
+    (when (some-> cancel .isCompletedExceptionally) (.incrementAndGet unanswered))
+    (bit-shift-left cancel-ms (min most-doublings (.get unanswered)))))
 
 (defn fail!
   "Ends the wait for the answer."
