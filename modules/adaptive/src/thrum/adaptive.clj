@@ -18,7 +18,7 @@
    :doc doc})
 
 (def ^:private rows
-  {:initial (integer 20 "the limit after the first use")
+  {:initial (integer 20 "the limit that the first use starts from")
    :min (integer 1 "the lowest limit")
    :max (integer 200 "the highest limit")
    :tolerance {:check #(and (number? %) (<= 1 %))
@@ -58,10 +58,10 @@
   "Returns a function that lowers the limit where the latest use took longer than usual, by
   Netflix's Gradient2: the usual is an average of some hundred uses. For calls whose latency differs
   widely. Where the limit is always used up, it rises to :max: what is slow for long is usual then.
-  Throws :thrum/invalid.
+  A dropped use counts as any other. Throws :thrum/invalid.
 
   Options:
-    :initial - the limit after the first use (a positive integer; default 20)
+    :initial - the limit that the first use starts from (a positive integer; default 20)
     :min - the lowest limit (a positive integer; default 1)
     :max - the highest limit (a positive integer; default 200)
     :tolerance - from how many times the usual latency on the limit falls (a number, at least
@@ -89,7 +89,7 @@
       (t/limiter {:adaptive (adaptive/vegas), :queue 100})
 
   Options:
-    :initial - the limit after the first use (a positive integer; default 20)
+    :initial - the limit that the first use starts from (a positive integer; default 20)
     :max - the highest limit (a positive integer; default 200)"
   ([] (vegas {}))
   ([options]
@@ -101,12 +101,12 @@
            .build)))))
 
 (defn aimd
-  "Returns a function that raises the limit by one while it is used up, and multiplies it by
-  :backoff for a dropped use, as TCP does; latency counts only beyond :slow-ms. For calls that are
-  refused or time out under too much load. Throws :thrum/invalid.
+  "Returns a function that raises the limit by one for each use with half of it or more in use, and
+  multiplies it by :backoff for a dropped use, as TCP does; latency counts only beyond :slow-ms. For
+  calls that are refused or time out under too much load. Throws :thrum/invalid.
 
   Options:
-    :initial - the limit after the first use (a positive integer; default 20)
+    :initial - the limit that the first use starts from (a positive integer; default 20)
     :min - the lowest limit (a positive integer; default 1)
     :max - the highest limit (a positive integer; default 200)
     :backoff - what a dropped use multiplies the limit by (a number from 0.5, below 1; default
