@@ -52,8 +52,9 @@
   The stores of :tls are paths of PKCS12 files, which are read at the join. Both sides are asked for
   a certificate.
 
-  Throws :thrum/invalid, :thrum/refused where a member has another secret or version, and what the
-  engine throws, Infinispan's :thrum/not-joined; nothing is left behind then."
+  Throws :thrum/invalid, :thrum/refused where a member has another secret or version,
+  InterruptedException, and what the engine throws, Infinispan's :thrum/not-joined; nothing is left
+  behind then."
   [options]
   (node/join! options))
 
@@ -74,7 +75,8 @@
 (defn status
   "Returns {:node name, :members [{:member name, :in-flight n, :running n, ...} ...], :re-runs n}.
   in-flight: of this node's calls; :running, :finished and :draining? as the member says, absent
-  where it does not answer within a second. Throws :thrum/closed."
+  where it does not answer within a second. Throws :thrum/closed, and :thrum/refused where a member
+  has another secret or version."
   [cluster]
   (node/status cluster))
 

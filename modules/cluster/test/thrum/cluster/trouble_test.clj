@@ -225,6 +225,23 @@
            (message {:host "127.0.0.1", :port nil}))
         "a caller has no port of its own choice")))
 
+;; As Hazelcast, which drops the interrupt, and one that starts all the same.
+(deftest a-join-that-is-interrupted-throws-that-and-leaves-nothing
+  (let [network (stand-in/network), gate (promise)
+        wait! #(try (deref gate 20000 :late) (catch InterruptedException _))]
+    (doseq [start [(fn [_] (wait!) (throw (IllegalStateException. "of the test")))
+                   (fn [settings] (wait!) ((stand-in/starter network) settings))]]
+      (let [starts (promise), outcome (promise)
+            engine (fn [settings] (deliver starts true) (start settings))
+            join #(deliver outcome
+                           [(class (nodes/thrown (fn [] (cluster/join! {:engine engine}))))
+                            (.isInterrupted (Thread/currentThread))])
+            joining (Thread/startVirtualThread join)]
+        (is (deref starts 20000 false))
+        (.interrupt joining)
+        (is (= [InterruptedException false] (deref outcome 20000 :late)))
+        (is (empty? @(:nodes network)))))))
+
 (deftest an-error-in-a-beat-is-reported-once-and-does-not-end-the-beats
   (let [network (stand-in/network), beats (atom 0), reported (atom [])
         retain! crew/retain!]

@@ -53,10 +53,31 @@
                    (member/handle! member request)
                    (wire/answer :refused "it" (failure/data (function/refused-secret node))))))))
 
+;; An engine that is interrupted while it starts may drop the interrupt, and throw something else.
+(defn- on-a-thread
+  "Returns what f returns, called on a thread of its own. An interrupt of this one is passed on to it.
+  Then, when it has ended, throws InterruptedException, after undo! of what f has returned, if it
+  has."
+  [f undo!]
+  (let [end (CompletableFuture.)
+        run (bound-fn* #(try
+                          (.complete end (f))
+                          (catch Throwable t (.completeExceptionally end t))))
+        ;; A daemon or not, as this one: the engine's threads inherit it.
+        thread (.start (.name (Thread/ofPlatform) "thrum-cluster-join") run)]
+    (try
+      (.get end)
+      (catch ExecutionException e (throw (ex-cause e)))
+      (catch InterruptedException e
+        (.interrupt thread)
+        (some-> (try (.join end) (catch CompletionException _)) undo!)
+        (throw e)))))
+
 (defn- started
   "Returns the engine, started."
   [start settings]
-  (let [started (start settings)]
+  (let [started (on-a-thread #(start settings)
+                             #(when (satisfies? engine/Engine %) (engine/close! %)))]
     (if (satisfies? engine/Engine started)
       started
       (throw (spi/invalid (str "The :engine returned " (spi/text started)
