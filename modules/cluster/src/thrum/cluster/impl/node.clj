@@ -55,9 +55,9 @@
 
 ;; An engine that is interrupted while it starts may drop the interrupt, and throw something else.
 (defn- on-a-thread
-  "Returns what f returns, called on a thread of its own. An interrupt of this one is passed on to it.
-  Then, when it has ended, throws InterruptedException, after undo! of what f has returned, if it
-  has."
+  "Returns what f returns, called on a thread of its own. An interrupt of this one is passed on to
+  it. Then, when it has ended, throws InterruptedException, after undo! of what f has returned, if
+  it has."
   [f undo!]
   (let [end (CompletableFuture.)
         run (bound-fn* #(try

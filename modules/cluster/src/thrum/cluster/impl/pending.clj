@@ -8,8 +8,9 @@
 
 (set! *warn-on-reflection* true)
 
-;; cancel: nil, or a CompletableFuture of whether the member has stopped the run; unanswered: how many
-;; cancels had no answer; absent: how often in a row the member has said that it does not run it.
+;; cancel: nil, or a CompletableFuture of whether the member has stopped the run; unanswered: how
+;; many cancels had no answer; absent: how often in a row the member has said that it does not run
+;; it.
 (deftype Pending [worker function ^CompletableFuture answer ^AtomicReference cancel
                   ^AtomicLong unanswered ^AtomicLong absent])
 
@@ -42,15 +43,15 @@
     (and (.isDone cancel)
          (not (and (= Future$State/SUCCESS (.state cancel)) (.resultNow cancel))))))
 
-;; Where many runs are cancelled at once, their members answer late: repeats would hold them up more.
+;; Where many runs are cancelled at once, members answer late: repeats would hold them up more.
 
 (def ^:private ^:const cancel-ms "For how long the first cancel is not sent again." 2000)
 
 (def ^:private ^:const most-doublings 3)
 
 (defn next-cancel-ms
-  "Returns for how long the next cancel is not sent again without an answer: twice as long after each
-  that had none, 16 s at most."
+  "Returns for how long the next cancel is not sent again without an answer: twice as long after
+  each that had none, 16 s at most."
   ^long [^Pending pending]
   (let [^CompletableFuture cancel (.get ^AtomicReference (.-cancel pending))
         ^AtomicLong unanswered (.-unanswered pending)]
