@@ -121,6 +121,9 @@
   (is (= ["CompletionException" "TimeoutException" 1 true "TimeoutException" true]
          (sample "lateForkOfAnOuterScope"))))
 
+(deftest a-fork-by-late-work-is-late
+  (is (= ["CompletionException" "TimeoutException" false] (sample "forkOfLateWork"))))
+
 (deftest what-get-throws-is-suppressed-as-one-of-the-jdks
   (is (= ["first" "java.util.concurrent.ExecutionException" true]
          (sample "getOfFailedIsSuppressed"))))
@@ -160,6 +163,10 @@
 
 (deftest what-is-late-can-be-written-to-a-stream
   (is (= "CancellationException" (sample "lateIsSerializable"))))
+
+(deftest a-cancel-in-clojure-code-is-an-exception-of-the-jdks
+  (is (= "java.util.concurrent.CancellationException: This work was cancelled: :thrum/timeout"
+         (sample "lateInClojureIsSerializable" #(t/pmapv 1 (fn [_] @(promise)) [1])))))
 
 (deftest the-earliest-deadline-wins
   (is (= ["outer" "CancellationException"] (sample "nestedDeadlines"))))

@@ -490,9 +490,10 @@ public final class Thrum {
             };
         }
 
-        /** Returns what the user's code threw, where that is the cause. */
+        /** Returns what the user's code threw, where that is the cause; the cancel of Clojure code, which cannot be serialised, in Java's terms. */
         private Throwable cause(Throwable t) {
-            return theirs.getOrDefault(t.getCause(), t.getCause());
+            Throwable cause = theirs.getOrDefault(t.getCause(), t.getCause());
+            return cause instanceof CancellationException ? translated(cause) : cause;
         }
     }
 

@@ -9,6 +9,7 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Iterator;
 import java.util.List;
+import java.util.concurrent.Callable;
 import java.util.concurrent.CancellationException;
 import java.util.concurrent.CompletionException;
 import java.util.concurrent.CountDownLatch;
@@ -16,6 +17,7 @@ import java.util.concurrent.Exchanger;
 import java.util.concurrent.FutureTask;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
+import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicReference;
 import java.util.stream.IntStream;
@@ -454,6 +456,24 @@ public final class Samples {
         return late instanceof TimeoutException && late.getCause() == thrown.get();
     }
 
+    /** Late work forks into a scope around it, which is not cancelled: the fork is late, and the scope fails. */
+    public static List<Object> forkOfLateWork() throws InterruptedException {
+        CountDownLatch never = new CountDownLatch(1);
+        AtomicBoolean begun = new AtomicBoolean();
+        Throwable thrown = outcome(() -> Thrum.scope((Scope<TimeoutException> scope) -> Thrum.withTimeout(Duration.ofMillis(20), () -> {
+            try {
+                pass(never);
+            } catch (InterruptedException e) {
+                scope.fork(() -> {
+                    begun.set(true);
+                    return 1;
+                });
+            }
+            return "handled";
+        })));
+        return List.of(thrown.getClass().getSimpleName(), thrown.getCause().getClass().getSimpleName(), begun.get());
+    }
+
     /** What get() threw is suppressed as an exception of the JDK's. */
     public static List<Object> getOfFailedIsSuppressed() throws InterruptedException {
         RuntimeException thrown = new RuntimeException("fork");
@@ -587,6 +607,16 @@ public final class Samples {
         } catch (TimeoutException e) {
             new ObjectOutputStream(OutputStream.nullOutputStream()).writeObject(e);
             return e.getCause().getClass().getSimpleName();
+        }
+    }
+
+    /** A body may call Clojure code, thrum.jdbc for instance: what Thrum throws there for the cancel is an exception of the JDK's, too. */
+    public static String lateInClojureIsSerializable(Callable<Object> code) throws Exception {
+        try {
+            return "returned " + Thrum.withTimeout(Duration.ofMillis(20), code::call);
+        } catch (TimeoutException e) {
+            new ObjectOutputStream(OutputStream.nullOutputStream()).writeObject(e);
+            return e.getCause().getClass().getName() + ": " + e.getCause().getMessage();
         }
     }
 
