@@ -44,10 +44,13 @@ import clojure.lang.Var;
  * exceptions included. Other true failures are {@linkplain Throwable#getSuppressed() suppressed} on it, at most 16, with the
  * number of the item that failed; throwables that only the cancel caused are dropped. An interrupt of the caller is thrown as
  * {@link InterruptedException} when the work has ended. In work that is cancelled already, every static method but load throws
- * {@link CancellationException}, and {@link Scope#fork} {@link IllegalStateException}.
+ * {@link CancellationException}, and {@link Scope#fork} {@link IllegalStateException} where its scope is cancelled too.
  *
  * <p>Every lambda returns a value: where there is none, {@code return null}. Of one that throws two checked exceptions the compiler
  * infers a class above both, often {@code Exception}.
+ *
+ * <p>A static initialiser may call {@link #load}, and nothing else here: the lambdas of its class run on other threads, which wait until
+ * the class is initialised. Neither ends, and no deadline helps.
  *
  * <p>Misuse is answered at the call: {@link NullPointerException} and {@link IllegalArgumentException} name the argument.
  *
@@ -145,7 +148,8 @@ public final class Thrum {
          * @throws CompletionException   if the fork has failed; the cause is what it threw, or a {@link TimeoutException}: see
          *                               {@link Thrum#scope}
          * @throws CancellationException if the fork, or the caller's work, was cancelled
-         * @throws IllegalStateException if the fork could never end, because it waits for itself
+         * @throws IllegalStateException if the fork could never end, because it waits for itself; two that wait for each other are not
+         *                               found, and wait until a deadline
          * @throws InterruptedException  if the caller was interrupted
          */
         @SuppressWarnings("unchecked")
@@ -217,7 +221,7 @@ public final class Thrum {
      * {@code Thrum.scope((Scope<IOException> scope) -> ...)}. That type covers what the body throws as well.
      *
      * <p>A fork that is started inside of {@link #withTimeout}, in a scope around it, keeps that deadline. When it comes, the fork and
-     * the scope fail.
+     * the scope fail. They fail at once where it has come already.
      *
      * @throws X                    what the body or the first failing fork threw
      * @throws CompletionException  if a fork was not done by such a deadline; the cause is a {@link TimeoutException}
@@ -490,7 +494,7 @@ public final class Thrum {
             };
         }
 
-        /** Returns what the user's code threw, where that is the cause; the cancel of Clojure code, which cannot be serialised, in Java's terms. */
+        /** Returns the cause, as the user's code threw it. A cancel that Thrum threw in Clojure code there cannot be serialised: not that. */
         private Throwable cause(Throwable t) {
             Throwable cause = theirs.getOrDefault(t.getCause(), t.getCause());
             return cause instanceof CancellationException ? translated(cause) : cause;
