@@ -185,6 +185,20 @@
       (is (nil? (place/current)))
       (is (not (Thread/interrupted))))))
 
+(defn- fork-and-nest [depth]
+  (when (pos? (long depth))
+    (t/with-scope [s]
+      (let [task (t/fork s 1)]
+        (fork-and-nest (dec (long depth)))
+        @task))))
+
+(deftest a-recursion-over-scopes-with-forks-overflows-and-ends
+  ;; Every class must be there.
+  (dotimes [_ 100] (fork-and-nest 5))
+  (doseq [kb [512 513 515 518 522]]
+    (is (instance? StackOverflowError
+                   (on-stack kb #(try (fork-and-nest 1000000) (catch Throwable t t)))))))
+
 (deftest a-form-joins-and-closes-also-where-the-stack-is-full-when-its-body-has-ended
   (let [self (Thread/currentThread), stand! place/enter!, full (atom true)
         running (promise), ended (promise), closed (promise)

@@ -243,11 +243,19 @@
       (task/named task (str (group/group-name group) "/" name "-" (.index ^ITask task)))
       task)))
 
+;; The end of the scope takes its group out of its parent, which would wait for it for ever. A fork
+;; of the body's is called deeper on the stack than the end will be. 100 frames were too few.
+(defn- room-for-end!
+  "Overflows a stack that may have no room for the end of the scope, before it has a child."
+  [^Scope scope]
+  (when-not (.childrenNow ^Group (.-group scope)) (wait/room 250)))
+
 (defn fork!
   "Starts f as a task of the scope, for a thread that works for the scope. Returns the task.
   :on-end - called with the task, on its thread, when it has ended, also where it was cancelled
   before f began."
   [^Scope scope {:keys [daemon?] :as options} f]
+  (room-for-end! scope)
   (let [task (fork scope (check-works-for! scope) options f)
         group (.-group scope)
         children (group/children-of group)]
