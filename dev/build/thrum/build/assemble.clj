@@ -28,7 +28,7 @@
   [module class-dir]
   (b/javac {:src-dirs (paths module)
             :class-dir class-dir
-            :javac-opts ["--release" "21" "-Xlint:all,-path"]
+            :javac-opts ["--release" "21" "-g" "-parameters" "-Xlint:all,-path"]
             :basis (artifacts/basis module)}))
 
 (defn- fill
