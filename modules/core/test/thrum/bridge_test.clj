@@ -10,7 +10,7 @@
    [thrum.throwing :refer [thrown]])
   (:import
    (clojure.lang IExceptionInfo)
-   (java.util.concurrent CancellationException CompletableFuture CompletionException ExecutionException TimeUnit)
+   (java.util.concurrent CancellationException CompletableFuture CompletionException ExecutionException Future TimeUnit)
    (java.util.function Function)))
 
 (set! *warn-on-reflection* true)
@@ -53,6 +53,21 @@
     (is (.cancel future true))
     (is (deref ended 5000 nil))
     (is (t/cancelled? task))))
+
+(deftest a-future-sends-no-interrupt-that-its-tasks-cancel-did-not-send
+  (let [running (promise), gate (promise), ended (promise)
+        task (t/future
+               (deliver running true)
+               (deliver ended (try
+                                (deref gate 10000 :late)
+                                (catch InterruptedException _ :interrupted))))
+        future (t/->completable-future task)]
+    @running
+    (is (.cancel ^Future task false))
+    (is (instance? CancellationException (thrown (joined future))))
+    (is (not (gate/eventually 50 #(realized? ended))))
+    (deliver gate :go)
+    (is (= :go (deref ended 10000 :late)))))
 
 (deftest what-depends-on-a-future-runs-outside-of-the-task
   (let [gate (promise), name-of (fn [_] (.getName (Thread/currentThread)))

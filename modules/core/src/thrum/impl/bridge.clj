@@ -41,7 +41,9 @@
     (on-completion! future
                     (fn [_ _]
                       (task/off-outcome! task on-end)
-                      (when (.isCancelled future) (.cancelWith task :future-cancel true))))
+                      ;; Not where the task's own cancel was the first: it may interrupt nothing.
+                      (when (and (.isCancelled future) (not (.isDone task)))
+                        (.cancelWith task :future-cancel true))))
     (task/on-outcome! task on-end)
     future))
 
