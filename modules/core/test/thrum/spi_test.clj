@@ -10,7 +10,9 @@
    [thrum.test-kit.gate :as gate]
    [thrum.test-kit.leak :as leak]
    [thrum.test-kit.uncaught :as uncaught]
-   [thrum.throwing :refer [thrown]]))
+   [thrum.throwing :refer [thrown]])
+  (:import
+   (java.util.concurrent Future)))
 
 (set! *warn-on-reflection* true)
 
@@ -80,6 +82,28 @@
                     (spi/start-in-scope! {:name "ends", :on-end (fn [_] (throw e))} (fn []))
                     :value))))
         (is (identical? e (deref reported 5000 :late)))))))
+
+(deftest what-is-called-at-the-end-of-a-cancelled-task-is-not-interrupted
+  (let [running (promise), release (promise), at-end (promise), gate (promise), seen (promise)
+        on-end (fn [_]
+                 (deliver at-end true)
+                 (deliver seen (try
+                                 [(deref gate 10000 :late) (Thread/interrupted)]
+                                 (catch InterruptedException _ :interrupted))))]
+    (t/with-scope [s]
+      (let [task (spi/fork! s {:name "cancelled", :on-end on-end}
+                   (fn []
+                     ;; It has a record of its interrupts.
+                     (t/with-scope [_])
+                     (deliver running true)
+                     (deref release 10000 :late)))]
+        @running
+        (is (.cancel ^Future task false))
+        (deliver release :go)
+        @at-end
+        (t/cancel! task)
+        (deliver gate :go)))
+    (is (= [:go false] (deref seen 10000 :late)))))
 
 (deftest a-failure-is-known-before-the-task-has-ended
   (let [task (promise), ended? (promise)]

@@ -50,6 +50,7 @@
   (^Object leaveThread [flag outer])
   (^Object dropFlag [])
   (^Object interruptThread [])
+  (^Object bodyLeft [])
   (^boolean claim [])
   (takeBody [])
   (^Object end [])
@@ -123,6 +124,7 @@
   (when-not (.outcome task)
     (let [outcome (ended-as task (attempt task context body))]
       (try
+        (.bodyLeft task)
         (report! task handler outcome)
         (finally (.settle task outcome))))))
 
@@ -248,6 +250,11 @@
         (when-not no-interrupt
           (set! no-interrupt (boolean true))
           (.send flag)))))
+  ;; A later cancel must not interrupt what is called at the end. Before the outcome is there:
+  ;; whichever cancel sees that it was cancelled sees this.
+  (bodyLeft [_]
+    (set! no-interrupt (boolean true))
+    nil)
   (claim [this]
     (locking this
       (let [free (not claimed)]
