@@ -755,7 +755,8 @@
   (doseq [within [(constantly nil) (constantly "no statement")]]
     (let [db (fake/database fake/at-once)
           inside (fake/data-source db {})
-          source (jdbc/data-source (source-of #(letting-go (.getConnection inside) within)))]
+          source (jdbc/data-source (source-of #(letting-go (.getConnection inside) within))
+                                   {:grace-ms 60000})]
       (is (= [:execute :cancel :barrier :statement-closed :closed]
              (stopped db #(query! source)))))))
 
