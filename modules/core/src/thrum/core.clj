@@ -262,8 +262,9 @@
   "As pmap without :batch, but the elements are the tasks themselves, in the order of the input, at
   most limit of them running. Realising an element starts up to limit - 1 tasks after it. The next
   item is realised before there is room for its task: the seq ends when the last task has started. A
-  failure cancels nothing: each task's outcome is the caller's to handle. As a transducer whose
-  process stops early it cancels running tasks, also ones you already hold."
+  failed task cancels nothing: each task's outcome is the caller's to handle. A source that throws
+  cancels running tasks, also ones you already hold, and so does the transducer where its process
+  stops early."
   ([limit f]
    (transducer (fan-out-options :pmap-tasks :as-started "pmap-tasks" limit) f))
   ([limit f coll & colls]

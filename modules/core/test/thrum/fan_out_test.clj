@@ -200,9 +200,10 @@
     (let [gate (promise)
           f (fn [_] (deref gate 10000 :late))
           source (cons 0 (lazy-seq (throw (ex-info "no more" {}))))
-          seen (future (let [tasks (t/pmap-tasks 1 f source)]
-                         [(future? (first tasks)) (ex-message (thrown (next tasks)))]))]
-      (is (= [true "no more"] (deref seen 5000 nil)))
+          seen (future (let [tasks (t/pmap-tasks 1 f source), task (first tasks)]
+                         [(t/cancelled? task) (ex-message (thrown (next tasks)))
+                          (t/cancelled? task)]))]
+      (is (= [false "no more" true] (deref seen 5000 nil)))
       (deliver gate :go))))
 
 (deftest no-more-than-the-next-item-waits-for-its-task

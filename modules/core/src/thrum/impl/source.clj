@@ -27,7 +27,8 @@
 
 (defn- behind-first
   "Returns the items after the first. An iterator is asked whether there are any when they are
-  looked at: its rest would ask at once, before there is a task for the first."
+  looked at: its rest would ask at once, before there is a task for the first. Until then its seq
+  holds the first."
   [items]
   (if (iterated? items)
     (LazySeq. (fn [] (next items)))
