@@ -789,7 +789,9 @@
       integer; default none: the limit stays)
     :name - the limiter's name in errors and in what shows it (a string that is not blank)"
   ([permits]
-   (if (map? permits) (limiter nil permits) (limiter permits {})))
+   (if (and (map? permits) (:adaptive (options/checked :limiter permits)))
+     (limiter nil permits)
+     (limiter permits {})))
   ([permits options]
    (if-some [f (:adaptive (options/checked :limiter options))]
      (adaptive/limiter permits f options)

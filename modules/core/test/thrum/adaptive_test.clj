@@ -147,6 +147,8 @@
                 #(t/limiter {:adaptive 1}) #(t/limiter nil)
                 #(t/limiter (sorted-map 1 2)) #(t/acquire! (t/limiter {:adaptive :x}) 2)]]
     (is (= :thrum/invalid (t/error-type (thrown (make))))))
+  (testing "and what was given is named"
+    (is (= {:queue 1} (:value (ex-data (thrown (t/limiter {:queue 1})))))))
   (testing "and a wrong option is named"
     (is (= :adaptve (:option (ex-data (thrown (t/limiter {:adaptve :x}))))))))
 
