@@ -5,7 +5,9 @@
   join! that say where. handler: a function from a request to its answer, both bytes. It blocks; the
   engine calls it on a virtual thread of its own for every request. Where it throws, the invoke that
   waits for the answer fails. What the function returns satisfies Engine. It throws, with nothing
-  left behind, where it cannot start."
+  left behind, where it cannot start. It is called on a thread of its own, with the bindings of the
+  one that calls join!, but neither in its scope nor in its deadline. An interrupt of that one is
+  passed on; an engine that is returned after it is closed."
   (:require
    [clojure.string :as str]))
 

@@ -17,7 +17,7 @@
    [thrum.spi :as spi]
    [thrum.test-kit.gate :as gate])
   (:import
-   (java.util.concurrent CompletableFuture ExecutionException TimeoutException)
+   (java.util.concurrent CancellationException CompletableFuture CompletionException ExecutionException TimeoutException)
    (java.util.concurrent.atomic AtomicReference)
    (thrum.cluster.impl.pending Pending)))
 
@@ -225,11 +225,12 @@
            (message {:host "127.0.0.1", :port nil}))
         "a caller has no port of its own choice")))
 
-;; As Hazelcast, which drops the interrupt, and one that starts all the same.
+;; As Hazelcast, which drops the interrupt, one that waits by a task, and one that starts all the same.
 (deftest a-join-that-is-interrupted-throws-that-and-leaves-nothing
   (let [network (stand-in/network), gate (promise)
         wait! #(try (deref gate 20000 :late) (catch InterruptedException _))]
     (doseq [start [(fn [_] (wait!) (throw (IllegalStateException. "of the test")))
+                   (fn [_] (wait!) (throw (CancellationException. "of the test")))
                    (fn [settings] (wait!) ((stand-in/starter network) settings))]]
       (let [starts (promise), outcome (promise)
             engine (fn [settings] (deliver starts true) (start settings))
@@ -241,6 +242,16 @@
         (.interrupt joining)
         (is (= [InterruptedException false] (deref outcome 20000 :late)))
         (is (empty? @(:nodes network)))))))
+
+;; A CompletableFuture unwraps the first, and takes the second for its own cancel.
+(deftest a-join-throws-what-the-engine-has-thrown
+  (doseq [^Throwable t [(CompletionException. "of the test" (IllegalStateException.))
+                        (CancellationException. "of the test")
+                        (InterruptedException. "of the test")]]
+    (is (identical? t (nodes/thrown #(cluster/join! {:engine (fn [_] (throw t))}))))
+    (is (some #(= "thrum.cluster$join_BANG_" (.getClassName ^StackTraceElement %))
+              (.getStackTrace t))
+        "it shows the call")))
 
 (deftest an-error-in-a-beat-is-reported-once-and-does-not-end-the-beats
   (let [network (stand-in/network), beats (atom 0), reported (atom [])

@@ -53,25 +53,31 @@
                    (member/handle! member request)
                    (wire/answer :refused "it" (failure/data (function/refused-secret node))))))))
 
+;; Else it would not show where the join is called.
+(defn- with-trace-here
+  "Returns the throwable of another thread, with the frames of this one behind its own."
+  ^Throwable [^Throwable t]
+  (doto t
+    (.setStackTrace (into-array StackTraceElement
+                                (concat (.getStackTrace t) (.getStackTrace (Throwable.)))))))
+
 ;; An engine that is interrupted while it starts may drop the interrupt, and throw something else.
 (defn- on-a-thread
   "Returns what f returns, called on a thread of its own. An interrupt of this one is passed on to
   it. Then, when it has ended, throws InterruptedException, after undo! of what f has returned, if
   it has."
   [f undo!]
-  (let [end (CompletableFuture.)
-        run (bound-fn* #(try
-                          (.complete end (f))
-                          (catch Throwable t (.completeExceptionally end t))))
+  (let [end (CompletableFuture.)        ; of what f returns, and what it throws
+        run (bound-fn* #(.complete end (try [(f) nil] (catch Throwable t [nil t]))))
         ;; A daemon or not, as this one: the engine's threads inherit it.
-        thread (.start (.name (Thread/ofPlatform) "thrum-cluster-join") run)]
-    (try
-      (.get end)
-      (catch ExecutionException e (throw (ex-cause e)))
-      (catch InterruptedException e
-        (.interrupt thread)
-        (some-> (try (.join end) (catch CompletionException _)) undo!)
-        (throw e)))))
+        thread (.start (.name (Thread/ofPlatform) "thrum-cluster-join") run)
+        [value thrown] (try
+                         (.get end)
+                         (catch InterruptedException e
+                           (.interrupt thread)
+                           (some-> (first (.join end)) undo!)
+                           (throw e)))]
+    (if thrown (throw (with-trace-here thrown)) value)))
 
 (defn- started
   "Returns the engine, started."
