@@ -199,6 +199,18 @@
     (is (instance? StackOverflowError
                    (on-stack kb #(try (fork-and-nest 1000000) (catch Throwable t t)))))))
 
+(defn- fork-and-walk [depth]
+  (t/with-scope [s] @(t/fork s 1))
+  (inc (long (fork-and-walk (inc (long depth))))))
+
+(deftest a-recursion-in-a-scope-whose-scopes-do-not-nest-overflows-and-ends
+  (dotimes [_ 100] (t/with-scope [_] (t/with-scope [s] @(t/fork s 1))))
+  (doseq [kb (range 200 260)]
+    (is (instance? StackOverflowError
+                   (on-stack kb #(try
+                                   (t/with-scope [_] (fork-and-walk 0))
+                                   (catch Throwable t t)))))))
+
 (deftest a-form-joins-and-closes-also-where-the-stack-is-full-when-its-body-has-ended
   (let [self (Thread/currentThread), stand! place/enter!, full (atom true)
         running (promise), ended (promise), closed (promise)
