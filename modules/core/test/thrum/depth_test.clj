@@ -203,13 +203,20 @@
   (t/with-scope [s] @(t/fork s 1))
   (inc (long (fork-and-walk (inc (long depth))))))
 
-(deftest a-recursion-in-a-scope-whose-scopes-do-not-nest-overflows-and-ends
-  (dotimes [_ 100] (t/with-scope [_] (t/with-scope [s] @(t/fork s 1))))
-  (doseq [kb (range 200 260)]
-    (is (instance? StackOverflowError
-                   (on-stack kb #(try
-                                   (t/with-scope [_] (fork-and-walk 0))
-                                   (catch Throwable t t)))))))
+(defn- map-and-walk [depth]
+  (t/pmapv 2 inc [1 2])
+  (inc (long (map-and-walk (inc (long depth))))))
+
+;; Mostly a StackOverflowError; of a class that overflows as it is initialised, another.
+(deftest a-recursion-in-a-scope-whose-forms-do-not-nest-ends
+  (dotimes [_ 100]
+    (t/with-scope [_]
+      (t/with-scope [s] @(t/fork s 1))
+      (t/pmapv 2 inc [1 2])))
+  (doseq [walk [fork-and-walk map-and-walk], kb (range 200 260)]
+    (is (instance? Throwable (on-stack kb #(try
+                                             (t/with-scope [_] (walk 0))
+                                             (catch Throwable t t)))))))
 
 (deftest a-form-joins-and-closes-also-where-the-stack-is-full-when-its-body-has-ended
   (let [self (Thread/currentThread), stand! place/enter!, full (atom true)

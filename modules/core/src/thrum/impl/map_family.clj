@@ -8,6 +8,7 @@
    [thrum.impl.deadline :as deadline]
    [thrum.impl.fanout :as fanout]
    [thrum.impl.order :as order]
+   [thrum.impl.place :as place]
    [thrum.impl.results :as results]
    [thrum.impl.scope :as scope]
    [thrum.impl.task :as task]
@@ -280,6 +281,8 @@
   each task to the consumer costs as much as all else."
   [options results f colls]
   (wait/check-state!)
+  ;; The end takes the fan-out out of the work around it, which would wait for it for ever.
+  (when (place/current) (wait/room 250))
   (let [put-value (fn [^ITask task] (put! results (.index task) (task/value task)))
         fan-out (fanout/fan-out (assoc options
                                   :order :as-completed
