@@ -213,7 +213,7 @@
     (t/with-scope [_]
       (t/with-scope [s] @(t/fork s 1))
       (t/pmapv 2 inc [1 2])))
-  (doseq [walk [fork-and-walk map-and-walk], kb (range 200 260)]
+  (doseq [walk [map-and-walk fork-and-walk], kb (range 200 260)]
     (is (instance? Throwable (on-stack kb #(try
                                              (t/with-scope [_] (walk 0))
                                              (catch Throwable t t)))))))
