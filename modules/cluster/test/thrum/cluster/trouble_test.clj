@@ -225,7 +225,8 @@
            (message {:host "127.0.0.1", :port nil}))
         "a caller has no port of its own choice")))
 
-;; As Hazelcast, which drops the interrupt, one that waits by a task, and one that starts all the same.
+;; As Hazelcast, which drops the interrupt, one that waits by a task, and one that starts all the
+;; same.
 (deftest a-join-that-is-interrupted-throws-that-and-leaves-nothing
   (let [network (stand-in/network), gate (promise)
         wait! #(try (deref gate 20000 :late) (catch InterruptedException _))]
