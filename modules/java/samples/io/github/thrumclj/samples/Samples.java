@@ -460,7 +460,7 @@ public final class Samples {
     public static List<Object> forkOfLateWork() throws InterruptedException {
         CountDownLatch never = new CountDownLatch(1);
         AtomicBoolean begun = new AtomicBoolean();
-        Throwable thrown = outcome(() -> Thrum.scope((Scope<TimeoutException> scope) -> Thrum.withTimeout(Duration.ofMillis(20), () -> {
+        Throwable thrown = outcome(() -> Thrum.scope((Scope<TimeoutException> scope) -> Thrum.withTimeout(Duration.ofMillis(200), () -> {
             try {
                 pass(never);
             } catch (InterruptedException e) {
@@ -613,7 +613,7 @@ public final class Samples {
     /** A body may call Clojure code, thrum.jdbc for instance: what Thrum throws there for the cancel is an exception of the JDK's, too. */
     public static String lateInClojureIsSerializable(Callable<Object> code) throws Exception {
         try {
-            return "returned " + Thrum.withTimeout(Duration.ofMillis(20), code::call);
+            return "returned " + Thrum.withTimeout(Duration.ofMillis(200), code::call);
         } catch (TimeoutException e) {
             new ObjectOutputStream(OutputStream.nullOutputStream()).writeObject(e);
             return e.getCause().getClass().getName() + ": " + e.getCause().getMessage();
