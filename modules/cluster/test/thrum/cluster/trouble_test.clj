@@ -196,6 +196,8 @@
                    (.set ^AtomicReference (.-cancel pending) %)
                    ms)]
     (is (= [2000 2000] (repeatedly 2 #(next-ms (CompletableFuture/completedFuture false)))))
+    (is (= [2000 2000] (repeatedly 2 #(next-ms (CompletableFuture/failedFuture (Exception.)))))
+        "what could not be sent was not left without an answer")
     (is (= [2000 4000 8000 16000 16000]
            (repeatedly 5 #(next-ms (CompletableFuture/failedFuture (TimeoutException.))))))))
 

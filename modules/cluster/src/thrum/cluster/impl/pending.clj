@@ -3,14 +3,14 @@
   are for a member, which cancels have missed their run, and which answers are lost."
   {:no-doc true}
   (:import
-   (java.util.concurrent CompletableFuture ConcurrentHashMap Future$State)
+   (java.util.concurrent CompletableFuture ConcurrentHashMap Future$State TimeoutException)
    (java.util.concurrent.atomic AtomicLong AtomicReference)))
 
 (set! *warn-on-reflection* true)
 
 ;; cancel: nil, or a CompletableFuture of whether the member has stopped the run; unanswered: how
-;; many cancels had no answer; absent: how often in a row the member has said that it does not run
-;; it.
+;; many cancels had no answer in time; absent: how often in a row the member has said that it does
+;; not run it.
 (deftype Pending [worker function ^CompletableFuture answer ^AtomicReference cancel
                   ^AtomicLong unanswered ^AtomicLong absent])
 
@@ -51,11 +51,14 @@
 
 (defn next-cancel-ms
   "Returns for how long the next cancel is not sent again without an answer: twice as long after
-  each that had none, 16 s at most."
+  each that had none in its time, 16 s at most. One that could not be sent holds up no member."
   ^long [^Pending pending]
   (let [^CompletableFuture cancel (.get ^AtomicReference (.-cancel pending))
         ^AtomicLong unanswered (.-unanswered pending)]
-    (when (some-> cancel .isCompletedExceptionally) (.incrementAndGet unanswered))
+    (when (and cancel
+               (= Future$State/FAILED (.state cancel))
+               (instance? TimeoutException (.exceptionNow cancel)))
+      (.incrementAndGet unanswered))
     (bit-shift-left cancel-ms (min most-doublings (.get unanswered)))))
 
 (defn fail!
